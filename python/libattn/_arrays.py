@@ -86,6 +86,7 @@ def interface(x: Any) -> int:
 class TorchFamily(Family):
     def __init__(self) -> None:
         self.torch = torch = sys.modules["torch"]
+        self.raise_version = torch.autograd.graph.increment_version
         names = [name for name in DTYPES if hasattr(torch, name)]
         self.codes = {getattr(torch, name): DTYPES[name] for name in names}
         self.dtypes = {code: dtype for dtype, code in self.codes.items() if dtype != torch.bool}
@@ -150,6 +151,12 @@ class TorchFamily(Family):
 
     def integers(self, name: str, like: Any, values: Any) -> Any:
         return self.torch.from_numpy(values).to(like.device)
+
+    def wrote(self, x: Any) -> None:
+        # PyTorch counts the writes to a tensor. With the count it refuses a backward that has saved
+        # values from before a write. Inference tensors have no count: no backward saves them.
+        if not x.is_inference():
+            self.raise_version(x)
 
     def threads(self) -> int:
         return self.torch.get_num_threads()  # type: ignore[no-any-return]

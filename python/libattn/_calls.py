@@ -32,6 +32,7 @@ Arrays = dict[str, Any]
 Settings = dict[str, Any]
 
 _CACHE_KINDS = 512
+_WRITES_NOTHING = (_abi.ATTN_INVALID_ARGUMENT, _abi.ATTN_UNSUPPORTED)
 
 
 def init(struct: Any, size_only: bool = False) -> Any:
@@ -261,6 +262,10 @@ def _run(
         setattr(arguments, name, value)
     context = _library.context(first.threads(), backend)
     code = prepared.function(context.handle, *prepared.references)
+    if code not in _WRITES_NOTHING:
+        for name in prepared.written:
+            maker = family_of(name, arrays[name])
+            maker.wrote(arrays[name])
     if prepared.watch is not None and prepared.watch.raised:
         raise _interrupt.Raised(prepared.watch.raised.pop())
     if code != _abi.ATTN_OK:

@@ -22,7 +22,8 @@ from ._facts import INTEGERS, PUBLIC, numpy, wrong_type
 from ._values import shown
 
 PAIRS = ("mask", "bias")
-_LISTS = (list, tuple)
+LISTS = (list, tuple, range)
+_NESTED = (list, tuple)
 _I32 = (-(1 << 31), (1 << 31) - 1)
 _VALUES = frozenset(("len_q", "len_kv", "cu_len_q", "cu_len_kv", "cu_len", "alibi_slopes"))
 _LARGEST_COPIED = 1 << 28  # elements
@@ -34,13 +35,13 @@ def convert(arrays: dict[str, Any], like: Any, stream: int | None) -> None:
     stream: the one that the caller gave for the call."""
     for name, x in arrays.items():
         if name in INTEGERS:
-            with _on(stream, name, like if isinstance(x, _LISTS) else x):
+            with _on(stream, name, like if isinstance(x, LISTS) else x):
                 arrays[name] = _integers(name, x, like)
         elif name in PAIRS:
             with _on(stream, name, x):
                 arrays[name] = pairs(name, x)
-        if name in _VALUES:
-            arrays[name] = _checked(name, arrays[name])
+        if name in _VALUES:  # saves the call
+            arrays[name] = checked_values(name, arrays[name])
 
 
 _CURRENT: AbstractContextManager[object] = nullcontext()
@@ -56,11 +57,14 @@ def _on(stream: int | None, name: str, x: Any) -> AbstractContextManager[object]
 
 def _integers(name: str, x: Any, like: Any) -> Any:
     public = PUBLIC.get(name, name)
-    if isinstance(x, _LISTS):
-        return _maker(public, like).integers(public, like, _from_list(public, x))
+    if isinstance(x, LISTS):
+        maker, owner = opened("q", like)
+        return owner.integers(public, maker, whole_numbers(public, x))
     kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
     if kind == "int32":
         return x
+    if kind == "bool":  # C has no such type: it would be called uint8
+        raise wrong_type(name, kind)
     family = family_of(name, x)
     if family is None:
         if is_dlpack_of_cuda(x):
@@ -81,20 +85,30 @@ def _integers(name: str, x: Any, like: Any) -> Any:
     raise wrong_type(name, "int64, which is not converted for this maker")
 
 
-def _maker(name: str, like: Any) -> Any:
-    """The family that makes arrays for the device of `like`."""
-    return family_of("q", like) or opened("q", like)[1]
-
-
-def _from_list(name: str, x: Any) -> Any:
-    accepted = "a list of whole numbers, or an int32 or int64 array"
+def whole_numbers(
+    name: str, x: Any, accepted: str = "a list of whole numbers, or an int32 or int64 array"
+) -> Any:
+    """A list, range or NumPy array of whole numbers as a checked int32 array of NumPy."""
     try:
-        values = numpy().array(x)
+        values = None if isinstance(x, numpy().ma.MaskedArray) else numpy().asarray(x)
     except (ValueError, TypeError, OverflowError, RuntimeError):
-        raise ValueError(f"{name}: found {shown(x)}; accepted {accepted}") from None
-    if values.dtype.kind not in "iu" and values.size:
+        values = None
+    if values is None or (values.size and values.dtype.kind not in "iu") or has_booleans(x):
         raise ValueError(f"{name}: found {shown(x)}; accepted {accepted}")
     return _int32(name, values)
+
+
+def has_booleans(x: Any) -> bool:
+    """Whether a list has True or False in it, which NumPy and PyTorch would take as 1 and 0."""
+    if not isinstance(x, _NESTED):
+        return False
+    others = [one for one in x if type(one) is not int]
+    return any(
+        isinstance(one, bool)
+        or str(getattr(one, "dtype", "")).endswith("bool")
+        or has_booleans(one)
+        for one in others
+    )
 
 
 def _int32(name: str, values: Any) -> Any:
@@ -110,8 +124,11 @@ def _int32(name: str, values: Any) -> Any:
     return values.astype(numpy().int32)
 
 
-def _checked(name: str, x: Any) -> Any:
-    """Lengths and slopes in host memory are checked. On a device lengths are clamped instead."""
+def checked_values(name: str, x: Any) -> Any:
+    """x after a check of the values in host memory, if it is an array of lengths or slopes. On a
+    device lengths are clamped instead."""
+    if name not in _VALUES:
+        return x
     family = family_of(name, x)
     if family is None and is_dlpack_of_cuda(x):
         return x
@@ -154,7 +171,8 @@ def four_axes(name: str, x: Any) -> Any:
         capsule, family = opened(name, x)
         x = family.values(capsule)
         if x is None:
-            return capsule
+            found = capsule.facts.strides
+            raise ValueError(f"{name}: strides: found {found}; accepted 0 or more")
         x.flags.writeable = not capsule.read_only
     elif not hasattr(x, "ndim"):  # __cuda_array_interface__ alone
         return x
@@ -192,3 +210,9 @@ def is_matrix(name: str, x: Any) -> bool:
     if rank is None and family_of(name, x) is None and not is_dlpack_of_cuda(x):
         rank = len(opened(name, x)[0].facts.shape)
     return bool(rank == 2)
+
+
+def has_no_rows(x: Any) -> bool:
+    """Whether x is [b, 0, heads, dim]: no new keys or values."""
+    shape: Any = getattr(x, "shape", ())
+    return len(shape) == 4 and shape[1] == 0

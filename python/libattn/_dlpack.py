@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
 
 from . import _abi
@@ -78,6 +79,8 @@ class Capsule:
         (2, 16): "float16",
         (2, 64): "float64",
         (4, 16): "bfloat16",
+        (10, 8): "float8_e4m3fn",
+        (12, 8): "float8_e5m2",
         (0, 32): "int32",
         (0, 64): "int64",
         (0, 8): "int8",
@@ -104,6 +107,9 @@ class Capsule:
         shape = tuple(tensor.shape[: tensor.ndim])
         strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else dense(shape)
         ordinal = tensor.device_id if place == _abi.ATTN_CUDA else 0
+        # JAX's arrays never change, but their capsules do not have the flag.
+        jax_array = getattr(sys.modules.get("jax"), "Array", ())
+        self.read_only |= isinstance(source, jax_array)
         self.source = source
         self.capsule = capsule
         self.facts = Facts(DTYPES[dtype], place, ordinal, shape, strides)

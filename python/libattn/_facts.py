@@ -180,6 +180,9 @@ class Family:
     def check_output(self, name: str, x: Any) -> None:
         """Raises where x can't be written to."""
 
+    def wrote(self, x: Any) -> None:
+        """Tells the maker that a call has written to x, which the caller gave."""
+
     def threads(self) -> int:
         """How many threads the maker computes on; 0 = no opinion."""
         return 0

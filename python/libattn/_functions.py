@@ -19,7 +19,7 @@ from ._calls import (
     run,
     settle,
 )
-from ._convert import four_axes, gradient_like, is_matrix
+from ._convert import four_axes, gradient_like, has_no_rows, is_matrix
 from ._facts import Facts, Family, dtype_code
 from ._options import Options, apply, need_seed, split
 from ._types import Array, ArrayT, ElementType, Integers
@@ -358,6 +358,8 @@ def decode(
 
     Other arguments, result and errors: see attention.
     """
+    if has_no_rows(k_new) and has_no_rows(v_new):
+        k_new = v_new = None
     extra = {"block_table": block_table, "k_new": k_new, "v_new": v_new}
     given = {name: x for name, x in extra.items() if x is not None}
     arrays, settings, changing = split("decode", options, q, given)

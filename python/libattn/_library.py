@@ -10,7 +10,8 @@ import threading
 from typing import Any
 
 from . import _abi
-from ._values import renamed
+from ._facts import PUBLIC
+from ._values import renamed, shown
 
 
 class Error(RuntimeError):
@@ -74,6 +75,7 @@ _FIELDS = {
     "rope_positions": "rope.positions_q",
     "rope_base": "rope.base",
     "rope_pos_offset": "rope.pos_offset",
+    **PUBLIC,
 }
 _WORDS = re.compile("|".join(rf"\b{word}\b" for word in sorted(_FIELDS, key=len, reverse=True)))
 
@@ -131,6 +133,7 @@ class Context:
 
 _lock = threading.Lock()
 _contexts: dict[tuple[int, str | None], Context] = {}
+_MOST_THREADS = 4096  # of src/api/context.cpp
 _threads_set = 0  # by set_num_threads; 0 = not set
 
 
@@ -155,13 +158,15 @@ def context(threads: int = 0, backend: str | None = None, function: str | None =
 def set_num_threads(threads: int) -> None:
     """Sets how many threads a call on host memory uses from now on, in this process.
 
-    threads: 1 or more; 0 restores the default: ATTN_NUM_THREADS, else all CPUs that the process may
+    threads: 1 to 4096; 0 restores the default: ATTN_NUM_THREADS, else all CPUs that the process may
     run on; with PyTorch tensors torch.get_num_threads(). Raises ValueError for anything else.
     """
     global _threads_set
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
+    whole = isinstance(threads, int) and not isinstance(threads, bool)
+    if not whole or not 0 <= threads <= _MOST_THREADS:
         raise ValueError(
-            f"set_num_threads: threads: found {threads!r}; accepted 0 (default) or more"
+            f"set_num_threads: threads: found {shown(threads)}; accepted 0 (default) to "
+            f"{_MOST_THREADS}"
         )
     if threads:
         context_before = _threads_set

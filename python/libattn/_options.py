@@ -194,6 +194,13 @@ def origin_of(name: str, value: Any) -> Origin:
     return Origin(*(integer(f"{name}.{f.name}", getattr(value, f.name)) for f in fields))
 
 
+def largest_length(name: str, value: Any) -> int:
+    number = integer(name, value)
+    if not 0 <= number < 1 << 31:
+        raise ValueError(f"{name}: found {number}; accepted 0 to 2^31 - 1")
+    return number
+
+
 # Options that are single values: checks that return them as plain numbers, texts and tuples.
 VALUES: dict[str, Callable[[str, Any], Any]] = {
     "causal": boolean,
@@ -204,8 +211,8 @@ VALUES: dict[str, Callable[[str, Any], Any]] = {
     "scale": real,
     "dropout_p": real,
     "origin": origin_of,
-    "max_len_q": integer,
-    "max_len_kv": integer,
+    "max_len_q": largest_length,
+    "max_len_kv": largest_length,
     "precision": chosen(PRECISIONS),
 }
 

@@ -25,8 +25,10 @@ _RENAMED: dict[str, dict[str, str]] = {
         "len_kv": "key_value_seq_lengths",
     },
 }
+_FIELD = "(?:q|k|v|o|lse|len_q|len_kv)"
 _ARGUMENT = re.compile(
-    r"(?<= of )(q|k|v|o|lse|len_q|len_kv)\b|(?<=: )(q|k|v|o|lse|len_q|len_kv)(?=:| is | goes )"
+    rf"(?<= of ){_FIELD}\b|(?<= of k and )v\b|(?<=: ){_FIELD}(?=:| is | goes )"
+    rf"|(?<=: found ){_FIELD}(?=, which is written)"
 )
 
 

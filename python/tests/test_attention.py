@@ -188,6 +188,20 @@ def test_decode_appends_to_pages(rng):
     assert_close(lse, expected.lse, "float32", 8)
 
 
+def test_decode_appends_no_rows(rng):
+    q, k, v = (rng.standard_normal((2, n, 2, 8)).astype(np.float32) for n in (1, 6, 6))
+    new = {"k_new": k[:, :0], "v_new": v[:, :0], "len_kv": [3, 5]}
+    wanted = libattn.decode(q, k, v, len_kv=[3, 5], causal=True)
+    caches = k.copy(), v.copy()
+    assert (libattn.decode(q, *caches, **new, causal=True) == wanted).all()
+    assert (caches[0] == k).all() and (caches[1] == v).all()
+    at = np.array([[4], [2]], np.int32)
+    rope = libattn.Rope(positions_q=at, positions_kv=at[:, :0])
+    turned = libattn.Rope(positions_q=at)
+    o = libattn.decode(q, *caches, **new, rope=rope)
+    assert (o == libattn.decode(q, k, v, len_kv=[3, 5], rope=turned)).all()
+
+
 @pytest.mark.parametrize("style", ["half", "interleaved"])
 def test_rope_alone_and_inside(rng, style):
     q, k, v = (rng.standard_normal((2, 5, 2, 16)).astype(np.float32) for _ in "qkv")

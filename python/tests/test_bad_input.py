@@ -9,6 +9,7 @@ import re
 import libattn
 import numpy as np
 import pytest
+from libattn import _library
 
 CALLS = int(os.environ.get("ATTN_FUZZ_CALLS", "10000"))
 
@@ -66,6 +67,18 @@ BAD = {
         k,
         v,
         {"len_kv": np.array([1, 2**40])},
+    ),
+    r"len_kv: found \[True, 2\]; accepted a list": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"len_kv": [True, 2]},
+    ),
+    "len_kv: dtype: found bool; accepted int32": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"len_kv": np.ones(2, bool)},
     ),
     r"kv_begin: found \[\[0, 0.5": lambda q, k, v: (q, k, v, {"kv_begin": [[0, 0.5, 1, 1]]}),
     r"len_q: found \[\[1\], \[2, 3\]\]": lambda q, k, v: (q, k, v, {"len_q": [[1], [2, 3]]}),
@@ -141,10 +154,34 @@ BAD = {
     "precision": lambda q, k, v: (q, k, v, {"precision": "fp8"}),
     "out: found a read-only": lambda q, k, v: (q, k, v, {"out": readonly(q)}),
     "shape of out": lambda q, k, v: (q, k, v, {"out": f(2, 4, 2, 7)}),
-    "overlap|alias": lambda q, k, v: (q, k, v, {"out": q}),
+    "aliases: found out, which is written, over memory of q;": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"out": q},
+    ),
     "workspace": lambda q, k, v: (q, k, v, {"workspace": np.zeros(1, np.uint8)}),
     r"workspace: found ndarray of float32 \[8\]": lambda q, k, v: (q, k, v, {"workspace": f(8)}),
-    "max_len_q|len_q": lambda q, k, v: (q, k, v, {"max_len_q": -5}),
+    r"max_len_q: found -5; accepted 0 to 2\^31 - 1": lambda q, k, v: (q, k, v, {"max_len_q": -5}),
+    "max_len_kv: found 4294967296;": lambda q, k, v: (q, k, v, {"max_len_kv": 2**32}),
+    "shape of rope.positions_q: found i32": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"rope": libattn.Rope(positions_q=[[1, 2]], positions_kv=[[1, 2]])},
+    ),
+    "rope.sin is needed: found none with rope.cos": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"rope": libattn.Rope(cos=f(6, 4))},
+    ),
+    "bias: strides: found .-6, 1.; accepted 0 or more": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"bias": Exported(f(4, 6)[::-1])},
+    ),
     "out_dtype: found 'int8'; accepted 'float32', 'float16'": lambda q, k, v: (
         q,
         k,
@@ -153,6 +190,19 @@ BAD = {
     ),
     "out_dtype: found 'f2'; accepted 'float32'": lambda q, k, v: (q, k, v, {"out_dtype": "f2"}),
 }
+
+
+class Exported:
+    """An array that offers only DLPack."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __dlpack__(self, **options):
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
 
 
 class Interface:
@@ -199,6 +249,11 @@ def test_backward_and_decode_refuse_clearly():
         new = f(2, 1, 1, 8)
         length = np.array([1, 1], np.int32)
         libattn.decode(q, readonly(k), v, k_new=new, v_new=new, len_kv=length)
+    new = {"k_new": f(2, 1, 1, 8), "v_new": f(2, 1, 1, 8), "len_kv": [1, 1]}
+    with pytest.raises(ValueError, match="aliases: found v_cache, which is written, over memory"):
+        libattn.decode(v[:, :1], k, v, **new)
+    with pytest.raises(ValueError, match="type of k_cache and v_cache: found f16"):
+        libattn.decode(q, k.astype(np.float16), v.astype(np.float16))
     with pytest.raises(TypeError, match="unknown option 'block_table'"):
         libattn.attention_backward(o, q, k, v, o, lse, block_table=f(1))  # type: ignore[call-arg]
 
@@ -263,16 +318,6 @@ def test_what_is_written_must_not_be_read_only(warm):
 def test_read_only_memory_of_dlpack_is_refused():
     """DLPack 1.0 has a flag for read-only memory; NumPy 2.1 and later set it."""
 
-    class Exported:
-        def __init__(self, x):
-            self.x = x
-
-        def __dlpack__(self, **options):
-            return self.x.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.x.__dlpack_device__()
-
     q, k, v = arrays()
     out = np.zeros_like(q)
     libattn.attention(q, k, v, out=Exported(out))
@@ -293,10 +338,13 @@ def test_an_error_leaves_the_next_call_alone():
 
 
 def test_thread_counts():
-    for bad in (-1, 1.5, "2", True, 10**9):
-        with pytest.raises(ValueError):
+    before = libattn.get_num_threads()
+    for bad in (-1, 1.5, "2", True, 10**9, 2**31, 2**32, 2**32 + 1, 2**70):
+        with pytest.raises(ValueError, match=f"accepted 0 .default. to {_library._MOST_THREADS}$"):
             libattn.set_num_threads(bad)
-    assert libattn.get_num_threads() >= 1
+    assert libattn.get_num_threads() == before >= 1
+    with pytest.raises(ValueError, match=f"accepted 0 to {_library._MOST_THREADS}$"):
+        _library.Context(_library._MOST_THREADS + 1)
 
 
 def test_questions_refuse_clearly():

@@ -41,18 +41,26 @@ FORMS = {
 }
 
 
+def test_a_range_is_a_list():
+    q, k, v = arrays()
+    o = libattn.attention(q, k, v, len_kv=range(3, 5))
+    assert (o == libattn.attention(q, k, v, len_kv=[3, 4])).all()
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_indices_are_converted(form):
+@pytest.mark.parametrize("exported", (False, True), ids=("NumPy", "only DLPack"))
+def test_indices_are_converted(form, exported):
     make = FORMS[form]
     q, k, v = arrays()
+    given = Exported(q) if exported else q
     begin = np.array([[0, 1, 1, 2, 2], [0, 0, 1, 0, 5]], np.int32)
     options = {"len_q": [3, 5], "len_kv": [7, 4], "kv_begin": begin, "kv_end": begin + 3}
     options = {name: np.asarray(x, np.int32) for name, x in options.items()}
     made = {name: make(x) for name, x in options.items()}
-    o, lse = libattn.attention(q, k, v, return_lse=True, **made)
+    o, lse = libattn.attention(given, k, v, return_lse=True, **made)
     want = _reference.attention(q, k, v, **options)
     assert_close(o, want.o, "float32", scale=4.0)
-    grads = libattn.attention_backward(o, q, k, v, o, lse, **made)
+    grads = libattn.attention_backward(o, given, k, v, o, lse, **made)
     right = libattn.attention_backward(o, q, k, v, o, lse, **options)
     assert (grads.dq == right.dq).all() and (grads.dk == right.dk).all()
 

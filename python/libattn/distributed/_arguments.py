@@ -17,6 +17,7 @@ from .. import Options, Origin
 from .._facts import FLOATS
 from .._options import VALUES, unknown
 from ..torch import _attention as _torch
+from ..torch import _checks
 from . import _layout
 from ._blocks import Band
 from ._call import Call
@@ -70,7 +71,7 @@ class Arguments:
 def check(function: str, q: Any, k: Any, v: Any, out_dtype: Any, options: Options) -> Arguments:
     """What this rank can check alone."""
     _torch._check_tensors(function, q, k, v)
-    q, k, v = (_torch.tensor(function, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    q, k, v = (_checks.tensor(function, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     given = _checked_options(function, q, dict(options))
     autocast = _torch._autocast_type(q)
     if autocast is not None:
@@ -100,19 +101,19 @@ def _checked_options(function: str, q: Tensor, options: dict[str, Any]) -> dict[
         if name in ("bias", "mask"):
             given[name] = _collapsed(_torch._pairs(function, name, value))
         elif name in _TENSORS:
-            value = _torch.integers(function, name, value, q)
+            value = _checks.integers(function, name, value, q)
             given[name] = value
         elif name in ("seed", "offset") and isinstance(value, Tensor):
-            given[name] = _torch._counter(function, name, value, q)
+            given[name] = _checks.counter(function, name, value, q)
         elif name in ("seed", "offset"):
-            _torch._counter(function, name, value, q)
-            given[name] = value
+            _checks.counter(function, name, value, q)
+            given[name] = _checks.number_of(value)
         elif name in VALUES:
-            given[name] = _torch.checked(function, VALUES[name], name, value)
+            given[name] = _checks.checked(function, VALUES[name], name, value)
         else:
             given[name] = value
     for name in ("alibi_slopes", "mask", "descale_q", "descale_k", "descale_v"):
-        _torch._fixed(function, name, given.get(name))
+        _checks.fixed(function, name, given.get(name))
     if torch.are_deterministic_algorithms_enabled():
         given["deterministic"] = True
     return given

@@ -11,7 +11,10 @@ from torch import Tensor
 import libattn
 
 from .. import Options
+from .._convert import convert
+from .._facts import wrong_type
 from ..torch import _attention as _torch
+from ..torch import _checks
 from . import _transport
 from ._arguments import refuse
 from ._call import wide
@@ -62,10 +65,19 @@ def _check(q: Any, k: Any, v: Any, block_table: Any, options: dict[str, Any]) ->
         if block_table is not None:
             raise refuse("decode", "len_kv", "none with block_table", "i32 [b]")
         lengths = torch.full((q.size(0),), k.size(1), dtype=torch.int32, device=q.device)
-    lengths = _torch.integers("decode", "len_kv", lengths, q).to(torch.int32)
+    lengths = _checks.integers("decode", "len_kv", lengths, q)
+    lengths = _checks.checked("decode", _as_int32, "len_kv", lengths)
     if tuple(lengths.shape) != (q.size(0),):
         raise refuse("decode", "shape of len_kv", list(lengths.shape), f"[{q.size(0)}]")
     return {**given, "len_kv": lengths}
+
+
+def _as_int32(name: str, x: Tensor) -> Tensor:
+    arrays: dict[str, Tensor] = {name: x}
+    convert(arrays, x, None)
+    if arrays[name].dtype != torch.int32:
+        raise wrong_type(name, x.dtype)
+    return arrays[name]
 
 
 def _gather(group: Group, mine: Tensor, kind: str) -> list[Tensor]:

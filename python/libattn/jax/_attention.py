@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import Options
-from .._convert import PAIRS
+from .._convert import LISTS, PAIRS, checked_values, whole_numbers
 from .._facts import INTEGERS, PUBLIC, dtype_code
 from .._options import NAMES, VALUES, rope_parts, unknown
 from .._values import boolean, named, shown
@@ -31,7 +31,6 @@ _REFUSED = {
 }
 _DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks")
 _GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "bias": "dbias", "sinks": "dsink"}
-_LISTS = (list, tuple)
 _WORD = 1 << 32
 
 
@@ -44,7 +43,7 @@ def array(name: str, x: Any) -> Any:
     if isinstance(x, jax.Array):
         return x
     if isinstance(x, np.ndarray):
-        return jnp.asarray(x)
+        return jnp.asarray(checked_values(name, x))
     raise _refuse(PUBLIC.get(name, name), shown(x), "an array of JAX or NumPy")
 
 
@@ -57,20 +56,9 @@ def _integers(name: str, x: Any) -> Any:
             limits = np.iinfo(np.int32)
             return x.clip(limits.min, limits.max).astype(np.int32)
         return x
-    accepted = "a list of whole numbers, or an int32 or int64 array"
-    if not isinstance(x, (*_LISTS, np.ndarray)):
-        raise _refuse(public, shown(x), accepted)
-    try:
-        values = np.asarray(x)
-    except (ValueError, TypeError, OverflowError, jax.errors.TracerArrayConversionError):
-        raise _refuse(public, shown(x), accepted) from None
-    if values.size and values.dtype.kind not in "iu":
-        raise _refuse(public, shown(x), accepted)
-    limits = np.iinfo(np.int32)
-    if values.size and not limits.min <= values.min() <= values.max() <= limits.max:
-        found = values.min() if values.min() < limits.min else values.max()
-        raise _refuse(public, found, "-2^31 to 2^31 - 1")
-    return jnp.asarray(values.astype(np.int32))
+    if not isinstance(x, (*LISTS, np.ndarray)):
+        raise _refuse(public, shown(x), "a list of whole numbers, or an int32 or int64 array")
+    return jnp.asarray(checked_values(name, whole_numbers(public, x)))
 
 
 def _pairs(name: str, x: Any) -> Any:

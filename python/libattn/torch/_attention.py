@@ -17,9 +17,10 @@ from .. import Options, Rope
 from .._convert import PAIRS, without_expansion
 from .._facts import FLOATS, INTEGERS
 from .._options import STYLES, VALUES, rotary_dim, unknown
-from .._values import boolean, chosen, integer, named, real, shown
+from .._values import boolean, chosen, integer, real, shown
 from . import _counting, _ops, _schema, _sharding
 from . import _decode_merge_rope as _decode_merge_rope  # registers its operators
+from ._checks import checked, counter, fixed, integers, optional, refuse, tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,64 +35,7 @@ _REFUSED = {
     "nonfinite_count": "no operator here writes to an input that it also differentiates",
 }
 _AUTOCAST_KEEPS = (torch.float64, torch.int8, *_schema.F8)
-_PAIR = (tuple, list)
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _OUT_DTYPES = tuple(getattr(torch, name) for name in FLOATS)
-
-
-def _refuse(function: str, rule: str, found: object, accepted: str) -> ValueError:
-    return ValueError(f"{function}: {rule}: found {found}; accepted {accepted}")
-
-
-def _fixed(function: str, name: str, x: Tensor | None) -> None:
-    """Refuses a tensor that requires a gradient which does not exist."""
-    if x is not None and x.requires_grad and torch.is_grad_enabled():
-        raise _refuse(
-            function,
-            name,
-            "a tensor that requires a gradient, and there is none for it",
-            "a detached one, or torch.no_grad()",
-        )
-
-
-def tensor(function: str, name: str, x: Any) -> Tensor:
-    """x, if it is a strided tensor; for drop-ins too."""
-    if not isinstance(x, Tensor):
-        raise _refuse(function, name, shown(x), "a torch.Tensor")
-    if x.is_nested or x.is_quantized or x.layout != torch.strided:
-        found = "a nested" if x.is_nested else "a quantized" if x.is_quantized else f"a {x.layout}"
-        raise _refuse(function, name, f"{found} tensor", "strided tensors, packed ones for nested")
-    return x
-
-
-def optional(function: str, name: str, x: Any) -> Tensor | None:
-    """x, if it is a tensor or None; for drop-ins too."""
-    return None if x is None else tensor(function, name, x)
-
-
-def checked(function: str, check: Callable[[str, Any], Any], name: str, value: Any) -> Any:
-    """A single value after its check in libattn._values, with errors that name the function. Sizes
-    that a tracer made symbolic pass as they are."""
-    if isinstance(value, _SYMBOLIC):
-        return value
-    try:
-        return check(name, value)
-    except ValueError as error:
-        raise named(function, error) from None
-
-
-def integers(function: str, name: str, x: Any, like: Tensor) -> Tensor:
-    """An argument of whole numbers; a list becomes an int32 tensor on the device of `like`."""
-    if not isinstance(x, _PAIR):
-        return tensor(function, name, x)
-    accepted = "a list of whole numbers, or an int32 or int64 tensor"
-    try:
-        made = torch.tensor(x, device=like.device)
-    except (TypeError, ValueError, RuntimeError):
-        raise _refuse(function, name, shown(x), accepted) from None
-    if made.numel() and (made.is_floating_point() or made.is_complex() or made.dtype == torch.bool):
-        raise _refuse(function, name, shown(x), accepted)
-    return made.to(torch.int64)
 
 
 def _pairs(function: str, name: str, x: Any) -> Tensor:
@@ -101,7 +45,7 @@ def _pairs(function: str, name: str, x: Any) -> Tensor:
         given = given[None, None]
     elif given.dim() != 4:
         accepted = "[b|b/s|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h"
-        raise _refuse(function, f"shape of {name}", tuple(given.shape), accepted)
+        raise refuse(function, f"shape of {name}", tuple(given.shape), accepted)
     if given.size(-1) <= 1 or given.stride(-1) in (0, 1):
         return given
     if torch.is_grad_enabled() and given.requires_grad:
@@ -113,7 +57,7 @@ def _pairs(function: str, name: str, x: Any) -> Tensor:
 def _out_dtype(function: str, dtype: Any) -> torch.dtype | None:
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in _OUT_DTYPES):
         accepted = ", ".join(map(str, _OUT_DTYPES))
-        raise _refuse(function, "out_dtype", shown(dtype), accepted)
+        raise refuse(function, "out_dtype", shown(dtype), accepted)
     return dtype
 
 
@@ -146,19 +90,6 @@ def _autocast_type(q: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(device)
 
 
-def _counter(function: str, name: str, value: Any, like: Tensor) -> Tensor:
-    """A seed or offset as an int64 tensor [1] on the device, so that CUDA graphs can update it."""
-    if isinstance(value, Tensor):
-        if value.shape not in ((), (1,)) or value.dtype not in (torch.int64, torch.uint64):
-            found = f"{value.dtype} {tuple(value.shape)}"
-            raise _refuse(function, name, found, "an int, or one int64 or uint64 element")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
-        raise _refuse(function, name, shown(value), "0 to 2**64 - 1, or an int64 tensor [1]")
-    signed = value - (1 << 64) if value >= 1 << 63 else value
-    return torch.full((1,), signed, dtype=torch.int64, device=like.device)
-
-
 def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, _schema.Flat]:
     """Options in the operators' order, with no classes of our own: (tensors, numbers)."""
     if not options and not torch.are_deterministic_algorithms_enabled():
@@ -169,7 +100,7 @@ def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, 
         if value is None:
             continue
         if name in _REFUSED:
-            raise _refuse(function, name, "one", f"none: {_REFUSED[name]}")
+            raise refuse(function, name, "one", f"none: {_REFUSED[name]}")
         if name not in Options.__annotations__:
             raise unknown(function, name, set(Options.__annotations__) - set(_REFUSED))
         if name == "window":
@@ -186,7 +117,7 @@ def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, 
         elif name == "rope":
             _flatten_rope(function, value, q, flat)
         elif name in ("seed", "offset"):
-            flat[index[name]] = _counter(function, name, value, q)
+            flat[index[name]] = counter(function, name, value, q)
         elif name in INTEGERS:
             flat[index[name]] = integers(function, name, value, q)
         elif name in PAIRS:
@@ -199,7 +130,7 @@ def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, 
         flat[index["seed"]] = flat[index["offset"]] = None
     elif flat[index["seed"]] is None:
         if _sharding.is_sharded(q):
-            raise _refuse(function, "seed", "none for a DTensor", "the same one on all ranks")
+            raise refuse(function, "seed", "none for a DTensor", "the same one on all ranks")
         flat[index["seed"]] = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=q.device)
     if torch.are_deterministic_algorithms_enabled():
         flat[index["deterministic"]] = True
@@ -208,13 +139,13 @@ def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, 
     if all(x is None for x in tensors):
         return _schema.NO_TENSORS, numbers
     for name in ("alibi_slopes", "mask", "rope_cos", "rope_sin", *_schema.DESCALE_NAMES):
-        _fixed(function, name, flat[index[name]])
+        fixed(function, name, flat[index[name]])
     return tensors, numbers
 
 
 def _flatten_rope(function: str, rope: Any, q: Tensor, flat: list[Any]) -> None:
     if not isinstance(rope, Rope):
-        raise _refuse(function, "rope", shown(rope), "libattn.Rope")
+        raise refuse(function, "rope", shown(rope), "libattn.Rope")
     index = _schema.INDEX
     checked(function, chosen(STYLES), "rope.style", rope.style)
     flat[index["rope_style"]] = rope.style
@@ -394,7 +325,7 @@ def decode(
         split_keys = checked("decode", integer, "split_keys", split_keys)
     if (k_new is None) != (v_new is None):
         found = "k_new without v_new" if v_new is None else "v_new without k_new"
-        raise _refuse("decode", "k_new goes with v_new", found, "both or neither")
+        raise refuse("decode", "k_new goes with v_new", found, "both or neither")
     dtype = _autocast_type(q)
     if dtype is not None:
         q = _cast(q, dtype)
@@ -414,7 +345,7 @@ def decode(
     if not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack():
         _counting.register()
     for name, x in inputs.items():
-        _fixed("decode", name, x)
+        fixed("decode", name, x)
     rest = (block_table, split_keys, out_dtype, *tensors, *numbers)
     if k_new is None:
         o, lse = torch.ops.libattn.decode(q, k_cache, v_cache, *rest)
@@ -483,8 +414,8 @@ def rope(
     positions = None if positions is None else integers("rope", "positions", positions, x)
     cu_len = None if cu_len is None else integers("rope", "cu_len", cu_len, x)
     cos, sin = optional("rope", "cos", cos), optional("rope", "sin", sin)
-    _fixed("rope", "cos", cos)
-    _fixed("rope", "sin", sin)
+    fixed("rope", "cos", cos)
+    fixed("rope", "sin", sin)
     _schema.refuse_transforms("rope", x)
     out: Tensor = torch.ops.libattn.rope(
         x, positions, cos, sin, cu_len, style, rot_dim, base, pos_offset, inverse

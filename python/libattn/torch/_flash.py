@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .. import Unsupported
 from .._values import boolean, integer, real, shown
-from ._attention import attention, checked, decode, tensor
+from ._attention import attention, decode
+from ._checks import checked, integers, tensor
 
 __all__ = [
     "flash_attn_func",
@@ -92,6 +93,17 @@ def need_rank(function: str, name: str, x: Any, rank: int, layout: str) -> None:
         raise ValueError(f"{function}: shape of {name}: found {tuple(x.shape)}; accepted {layout}")
 
 
+def _longest(name: str, value: Any) -> Any:
+    """The largest length of a packed batch; None where none is given."""
+    if value is None:
+        return None
+    function = "flash_attn_varlen_func"
+    longest = checked(function, integer, name, value)
+    if longest < 0:
+        raise ValueError(f"{function}: {name}: found {longest}; accepted 0 or more")
+    return longest
+
+
 def _attend(q: Tensor, k: Tensor, v: Tensor, probs: bool, options: dict[str, Any]) -> Result:
     if not probs:
         out = attention(rows_of(q), rows_of(k), rows_of(v), **options)
@@ -136,7 +148,8 @@ def flash_attn_func(
         need_rank(name, what, x, 4, "[batch, length, heads, dim]")
     options = scores_of(name, softmax_scale, causal, window_size, softcap, alibi_slopes)
     options["dropout_p"] = dropout_p
-    options["deterministic"] = deterministic
+    options["deterministic"] = checked(name, boolean, "deterministic", deterministic)
+    return_attn_probs = checked(name, boolean, "return_attn_probs", return_attn_probs)
     return _attend(q, k, v, return_attn_probs, options)
 
 
@@ -235,24 +248,34 @@ def flash_attn_varlen_func(
     name = "flash_attn_varlen_func"
     options = scores_of(name, softmax_scale, causal, window_size, softcap, alibi_slopes)
     options["cu_len_q"] = cu_seqlens_q
-    options["max_len_q"] = int(max_seqlen_q) if isinstance(max_seqlen_q, Tensor) else max_seqlen_q
+    options["max_len_q"] = _longest("max_seqlen_q", max_seqlen_q)
+    longest = _longest("max_seqlen_k", max_seqlen_k)
     options["dropout_p"] = dropout_p
+    deterministic = checked(name, boolean, "deterministic", deterministic)
+    return_attn_probs = checked(name, boolean, "return_attn_probs", return_attn_probs)
     need_rank(name, "q", q, 3, "[total_q, heads, dim]")
     if block_table is not None:
-        return _attend_pages(q, k, v, cu_seqlens_k, block_table, return_attn_probs, options)
+        lengths = _lengths_in_pages(q, cu_seqlens_k, longest)
+        return _attend_pages(q, k, v, lengths, block_table, return_attn_probs, options)
     for what, x in (("k", k), ("v", v)):
         need_rank(name, what, x, 3, "[total_k, heads, dim], or pages with a block_table")
     options["cu_len_kv"] = cu_seqlens_k
-    options["max_len_kv"] = int(max_seqlen_k) if isinstance(max_seqlen_k, Tensor) else max_seqlen_k
+    options["max_len_kv"] = longest
     options["deterministic"] = deterministic
     return _attend(q, k, v, return_attn_probs, options)
+
+
+def _lengths_in_pages(q: Tensor, cu_seqlens_k: Any, longest: int | None) -> Tensor:
+    """The keys of each sequence. As with packed keys those past the largest length are hidden."""
+    lengths = torch.diff(integers("flash_attn_varlen_func", "cu_seqlens_k", cu_seqlens_k, q))
+    return lengths if longest is None else lengths.clamp(max=longest)
 
 
 def _attend_pages(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cu_seqlens_k: Tensor,
+    lengths: Tensor,
     block_table: Tensor,
     probs: bool,
     options: dict[str, Any],
@@ -268,7 +291,6 @@ def _attend_pages(
             "flash_attn_varlen_func: a gradient with block_table: there is no backward over pages; "
             "use torch.no_grad(), or packed k and v"
         )
-    lengths = torch.diff(cu_seqlens_k)
     out, lse = decode(
         rows_of(q), k, v, len_kv=lengths, block_table=block_table, return_lse=True, **options
     )

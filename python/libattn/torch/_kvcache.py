@@ -9,23 +9,34 @@ import torch
 from torch import Tensor
 
 from .. import Rope
+from .._convert import LISTS
 from .._values import boolean, integer
-from ._attention import checked, decode, integers, tensor
+from ._attention import decode
+from ._checks import checked, integers, tensor
 from ._flash import Window, need_rank, rows_of, scores_of
 
 __all__ = ["flash_attn_with_kvcache"]
 
 
+def _need_batch(q: Tensor, name: str, x: Tensor, more: str = "") -> None:
+    if tuple(x.shape) != (q.size(0),):
+        raise ValueError(
+            f"flash_attn_with_kvcache: shape of {name}: found {tuple(x.shape)}; accepted "
+            f"[{q.size(0)}]{more}"
+        )
+
+
 def _cache_lengths(q: Tensor, cache_seqlens: int | Tensor, capacity: int, new: int) -> Tensor:
     """i32 [b]; a number is checked against the cache, a tensor is not read here."""
-    if isinstance(cache_seqlens, Tensor):
-        return cache_seqlens
-    if isinstance(cache_seqlens, list):
-        return integers("flash_attn_with_kvcache", "cache_seqlens", cache_seqlens, q)
-    rows: int = checked("flash_attn_with_kvcache", integer, "cache_seqlens", cache_seqlens)
+    name = "flash_attn_with_kvcache"
+    if isinstance(cache_seqlens, (Tensor, *LISTS)) or getattr(cache_seqlens, "ndim", False):
+        lengths = integers(name, "cache_seqlens", cache_seqlens, q)
+        _need_batch(q, "cache_seqlens", lengths, ", or a number")
+        return lengths
+    rows: int = checked(name, integer, "cache_seqlens", cache_seqlens)
     if not 0 <= rows <= capacity - new:
         raise ValueError(
-            f"flash_attn_with_kvcache: cache_seqlens: found {rows} with {new} new rows; "
+            f"{name}: cache_seqlens: found {rows} with {new} new rows; "
             f"accepted 0 to {capacity - new}: the cache holds {capacity}"
         )
     return torch.full((q.size(0),), rows, dtype=torch.int32, device=q.device)
@@ -171,7 +182,7 @@ def flash_attn_with_kvcache(
         block_table = cache_batch_idx[:, None]
     options["split_keys"] = _split_keys(num_splits, capacity)
     if cache_leftpad is not None:
-        need_rank(name, "cache_leftpad", cache_leftpad, 1, "[b]")
+        _need_batch(q, "cache_leftpad", tensor(name, "cache_leftpad", cache_leftpad))
         options["kv_begin"] = cache_leftpad[:, None].expand(-1, q.size(1)).contiguous()
     if cache_seqlens is not None:
         lengths = _cache_lengths(q, cache_seqlens, capacity, 0 if k is None else k.size(1))

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from .._values import boolean, real, shown
-from ._attention import _autocast_type, _cast, attention, checked
+from ._attention import _autocast_type, _cast, attention
+from ._checks import checked
 from ._schema import refuse_tracing
 
 __all__ = ["evoformer_attention", "triangle_attention"]
@@ -54,7 +55,8 @@ def _once(x: Tensor) -> Tensor:
 
 
 def _pair_bias(function: str, name: str, bias: Any, q: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A bias [B, 1, H, Q, K] as [B, H, Q, K]; a group of sequences shares each entry."""
+    """A bias [B, 1, H, Q, K] as [B, H, Q, K]; a group of sequences shares each entry. Without
+    sequences (N = 0) there are no entries."""
     _tensors(function, (5,), **{name: bias})
     if not bias.is_floating_point():
         raise _refuse(function, f"type of {name}", bias.dtype, "a floating-point type")
@@ -63,7 +65,7 @@ def _pair_bias(function: str, name: str, bias: Any, q: Tensor, shape: tuple[int,
     bias = bias.squeeze(1)
     if q.dtype == torch.float64 or bias.dtype == torch.float64:
         bias = bias.to(q.dtype)
-    return _once(_dense(bias))
+    return _once(_dense(bias)) if q.size(1) else bias[:0]
 
 
 def _key_mask(function: str, mask: Tensor, batch: tuple[int, int], keys: int) -> Tensor:
@@ -73,17 +75,19 @@ def _key_mask(function: str, mask: Tensor, batch: tuple[int, int], keys: int) ->
     if not fits or mask.size(-1) != keys:
         raise _refuse(function, "shape of mask", tuple(mask.shape), str(sizes))
     mask = mask if mask.dtype == torch.bool else mask != 0
+    if batch[1] == 0:
+        return mask[:, :0].expand(batch[0], 0, *mask.shape[2:]).flatten(0, 1)
     if mask.size(1) == 1:  # the sequences of an entry share it
         return _dense(mask[:, 0])
     return _dense(mask.expand(batch[0], *mask.shape[1:]).flatten(0, 1))
 
 
 def _lengths(function: str, lengths: Any, batch: tuple[int, int]) -> Tensor:
-    if not isinstance(lengths, Tensor) or lengths.is_floating_point():
-        raise _refuse(function, "type of kv_lengths", shown(lengths), "an integer tensor")
+    if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int32, torch.int64):
+        raise _refuse(function, "type of kv_lengths", shown(lengths), "an int32 or int64 tensor")
     if tuple(lengths.shape) not in ((*batch, 1, 1, 1), batch):
         raise _refuse(function, "shape of kv_lengths", tuple(lengths.shape), f"{(*batch, 1, 1, 1)}")
-    return lengths.reshape(-1).to(torch.int32)
+    return lengths.reshape(-1)
 
 
 def _precision(q: Tensor) -> dict[str, Any]:

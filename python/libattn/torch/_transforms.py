@@ -52,7 +52,7 @@ def _merged_pairs(x: Tensor, dim: int | None, size: int, batch: int) -> Tensor |
     if dim is None:
         return x if x.size(0) == 1 else None
     entries = x.size(1 if dim == 0 else 0)
-    if entries == 0 or batch % entries != 0:
+    if batch == 0 or entries == 0 or batch % entries != 0:
         return None
     x = _merged(x, dim, size)
     return x if x.size(-1) <= 1 or x.stride(-1) in (0, 1) else x.contiguous()
@@ -84,7 +84,7 @@ def _merged_options(
             rows = rows.expand(size, batch, rows.size(2))
             merged.append(rows.reshape(size * batch, rows.size(2)))
         else:
-            merged.append(_merged(x, dim, size))  # lengths [b]
+            merged.append(last_contiguous(_merged(x, dim, size)))  # lengths [b]
     return merged
 
 

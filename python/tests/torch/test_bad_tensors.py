@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import libattn
 import libattn.torch
+import numpy as np
 import pytest
 import torch
 from naive import naive
@@ -143,6 +144,7 @@ def test_flags_are_booleans(name, value):
         (lambda x, **o: libattn.torch.scaled_dot_product_attention(x, x, x, **o), "enable_gqa"),
         (lambda x, **o: libattn.torch.flash_attn_func(x, x, x, **o), "causal"),
         (lambda x, **o: libattn.torch.flash_attn_func(x, x, x, **o), "deterministic"),
+        (lambda x, **o: libattn.torch.flash_attn_func(x, x, x, **o), "return_attn_probs"),
         (lambda x, **o: libattn.torch.rope(x, **o), "inverse"),
     ),
 )
@@ -288,6 +290,69 @@ def test_rot_dim_0_is_refused():
         assert torch.equal(compiled(q, rot_dim), turn(q, rot_dim=rot_dim))
     with pytest.raises(ValueError, match="rope: rot_dim: found 0; accepted even"):
         compiled(q, 0)
+
+
+@pytest.mark.parametrize("make", (np.int32, np.int64, np.uint8, None), ids=str)
+def test_numpy_arrays_and_ranges_are_indices(make):
+    q, k, v = tensors()
+
+    def given(lengths):
+        return range(3, 5) if make is None else np.array(lengths, make)
+
+    o = libattn.torch.attention(q, k, v, len_kv=given([3, 4]))
+    assert torch.equal(o, libattn.torch.attention(q, k, v, len_kv=[3, 4]))
+    o = libattn.torch.decode(q, k, v, len_kv=given([3, 4]))
+    assert torch.equal(o, libattn.torch.decode(q, k, v, len_kv=[3, 4]))
+    if make is not None:
+        o = libattn.torch.rope(q, positions=given([[3, 1, 4, 1, 5]]))
+        assert torch.equal(o, libattn.torch.rope(q, positions=[[3, 1, 4, 1, 5]]))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    (
+        [True, 2],
+        [2, np.True_],
+        [torch.tensor(True), 2],
+        np.array([True, False]),
+        np.array([1.0, 2.0]),
+        np.ma.masked_array([1, 2]),
+        "ab",
+        3,
+    ),
+    ids=repr,
+)
+def test_no_lengths(lengths):
+    q, k, v = tensors()
+    accepted = "accepted a list of whole numbers, or an int32 or int64 tensor or NumPy array"
+    with pytest.raises(ValueError, match=f"^attention: len_kv: found .*; {accepted}"):
+        libattn.torch.attention(q, k, v, len_kv=lengths)
+
+
+def test_lengths_in_numpy_beyond_32_bits_are_refused():
+    q, k, v = tensors()
+    with pytest.raises(ValueError, match=r"^attention: len_kv: found 4294967301; accepted -2\^31"):
+        libattn.torch.attention(q, k, v, len_kv=np.array([2**32 + 5, 1]))
+    with pytest.raises(ValueError, match="len_kv: found -1; accepted 0 or more"):
+        libattn.torch.attention(q, k, v, len_kv=np.array([-1, 1]))
+    with pytest.raises(ValueError, match="len_kv: dtype: found bool; accepted int32, int64"):
+        libattn.torch.attention(q, k, v, len_kv=torch.ones(B, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    "seed", (np.int64(7), np.uint8(7), np.array(7), np.array([7], np.uint64)), ids=repr
+)
+def test_seeds_of_numpy(seed):
+    q, k, v = tensors()
+    o = libattn.torch.attention(q, k, v, dropout_p=0.5, seed=seed, offset=seed)
+    assert torch.equal(o, libattn.torch.attention(q, k, v, dropout_p=0.5, seed=7, offset=7))
+
+
+@pytest.mark.parametrize("seed", (np.int64(-1), np.float64(7), np.True_, np.array([7, 8])))
+def test_no_seeds(seed):
+    q, k, v = tensors()
+    with pytest.raises(ValueError, match=r"^attention: seed: found .*; accepted 0 to 2\*\*64 - 1"):
+        libattn.torch.attention(q, k, v, dropout_p=0.5, seed=seed)
 
 
 @pytest.mark.parametrize("dtype", (torch.complex64, torch.complex128))

@@ -43,3 +43,14 @@ def test_dropout_masks():
 def test_calls():
     """Those without timing and without torch.compile, which the same step of the full tier adds."""
     run("distributed_calls.py", "decode", "errors", "forms", "bytes_moved", *KILLED, "silent")
+
+
+@pytest.mark.parametrize("lengths", ([2**32 + 1, 1], [-1, 1], [1.0, 1.0], [True, True]), ids=str)
+def test_lengths_of_a_cache_are_checked(lengths):
+    from libattn.distributed import _decode
+
+    q, cache = torch.zeros(2, 1, 2, 8), torch.zeros(2, 4, 2, 8)
+    with pytest.raises(ValueError, match="^decode: len_kv: .*found .*; accepted "):
+        _decode._check(q, cache, cache, None, {"len_kv": torch.tensor(lengths)})
+    given = _decode._check(q, cache, cache, None, {"len_kv": torch.tensor([3, 1])})
+    assert given["len_kv"].dtype == torch.int32

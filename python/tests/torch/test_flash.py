@@ -232,6 +232,53 @@ def test_packed_queries_over_pages(case, page_size):
         assert (error <= 4 * eps * (1 + expected[some].abs())).all()
 
 
+def paged():
+    torch.manual_seed(SEED)
+    q, kv = torch.randn(7, 4, 8), torch.randn(12, 2, 8)
+    pages = torch.cat([kv[:8], kv[:4] * torch.nan, kv[8:]]).view(4, 4, 2, 8)
+    table = torch.tensor([[0, 1], [3, 2]], dtype=torch.int32)
+    return q, kv, pages, table, [0, 3, 7], [0, 8, 12]
+
+
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("longest", (0, 3, 5, 8, torch.tensor(5)))
+def test_keys_past_the_largest_length_are_hidden(causal, longest):
+    q, kv, pages, table, cu_q, cu_k = paged()
+    found = at.flash_attn_varlen_func(
+        q, pages, pages, cu_q, cu_k, 4, longest, block_table=table, causal=causal
+    )
+    wanted = at.flash_attn_varlen_func(q, kv, kv, cu_q, cu_k, 4, longest, causal=causal)
+    torch.testing.assert_close(found, wanted)
+    if longest != 8:
+        assert not torch.allclose(
+            wanted, at.flash_attn_varlen_func(q, kv, kv, cu_q, cu_k, 4, 8, causal=causal)
+        )
+
+
+@pytest.mark.parametrize(
+    ("option", "found"),
+    (
+        ("deterministic", "x"),
+        ("return_attn_probs", 1),
+        ("max_seqlen_q", torch.tensor(3.9)),
+        ("max_seqlen_k", torch.tensor(True)),
+        ("max_seqlen_k", -1),
+        ("cu_seqlens_k", "x"),
+    ),
+    ids=str,
+)
+@pytest.mark.parametrize("in_pages", (False, True))
+def test_bad_options_of_packed_sequences(option, found, in_pages):
+    q, kv, pages, table, cu_q, cu_k = paged()
+    options = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": 4, "max_seqlen_k": 8}
+    options |= {"block_table": table} if in_pages else {}
+    keys = pages if in_pages else kv
+    with pytest.raises(
+        ValueError, match=r"(seqlen|len_kv|deterministic|probs).*: found .*; accepted "
+    ):
+        at.flash_attn_varlen_func(q, keys, keys, **(options | {option: found}))
+
+
 def test_pages_have_no_gradient():
     q = torch.randn(3, 2, 8, requires_grad=True)
     pages = torch.randn(2, 4, 2, 8)

@@ -318,6 +318,39 @@ def test_bad_input_is_refused(device, options):
         step(device, **options)
 
 
+def test_no_new_rows(device):
+    q, cache = on(device, torch.randn(2, 3, 4, 8), torch.randn(2, 16, 2, 8))
+    new, tables = cache[:, :0], torch.rand(16, 4, device=device)
+    lengths = torch.tensor([3, 16], dtype=torch.int32, device=device)
+    out = at.flash_attn_with_kvcache(q, cache, cache.clone(), new, new, cache_seqlens=lengths)
+    assert torch.equal(out, at.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=lengths))
+    for causal in (False, True):
+        step = at.flash_attn_with_kvcache(
+            q, cache, cache, new, new, tables, tables, cache_seqlens=lengths, causal=causal
+        )
+        assert torch.isfinite(step).all() and not torch.allclose(step, out)
+    assert cache._version == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    (
+        {"cache_seqlens": torch.tensor(3)},
+        {"cache_seqlens": torch.tensor([3])},
+        {"cache_seqlens": [3]},
+        {"cache_seqlens": 3, "cache_leftpad": torch.tensor([1])},
+        {"cache_seqlens": 3, "cache_leftpad": torch.tensor(1)},
+    ),
+    ids=str,
+)
+def test_each_sequence_has_its_number(device, options):
+    q, cache, new = torch.randn(2, 1, 4, 8), torch.randn(2, 16, 2, 8), torch.randn(2, 1, 2, 8)
+    q, cache, new, cos, sin = on(device, q, cache, new, torch.rand(16, 4), torch.rand(16, 4))
+    name = list(options)[-1]
+    with pytest.raises(ValueError, match=rf"shape of {name}: found \(.*; accepted \[2\]"):
+        at.flash_attn_with_kvcache(q, cache, cache.clone(), new, new, cos, sin, **options)
+
+
 def test_strided_cache_is_refused(device):
     cache = torch.zeros(1, 4, 8, 2, device=device).transpose(-1, -2)
     with pytest.raises(ValueError, match="in place"):

@@ -199,6 +199,17 @@ def test_triangle_attention_refuses(rule):
         at.triangle_attention(*REFUSED[rule](inputs(2, 3, 2, 8, 8, 8)))
 
 
+def test_lengths_of_other_types_or_beyond_32_bits_are_refused():
+    for dtype in (torch.bool, torch.uint8, torch.float32):
+        with pytest.raises(ValueError, match="triangle_attention: type of kv_lengths: found .*int"):
+            at.triangle_attention(
+                *inputs(2, 3, 2, 8, 8, 8), kv_lengths=torch.ones(2, 3, dtype=dtype)
+            )
+    for length in (2**32 + 2, 2**32 - 1, -(2**32)):
+        with pytest.raises(ValueError, match=f"len_kv: found {length}; accepted "):
+            at.triangle_attention(*inputs(2, 3, 2, 8, 8, 8), kv_lengths=torch.full((2, 3), length))
+
+
 def test_evoformer_attention_refuses():
     q, k, v = (x.transpose(2, 3) for x in inputs(2, 3, 2, 8, 8, 16)[:3])
     mask, bias = torch.zeros(2, 3, 1, 1, 8), torch.zeros(2, 1, 2, 8, 8)
@@ -210,6 +221,23 @@ def test_evoformer_attention_refuses():
     }.items():
         with pytest.raises(ValueError, match=f"evoformer_attention: {rule}: found .*; accepted "):
             at.evoformer_attention(q, k, v, biases)
+
+
+@pytest.mark.parametrize("with_mask", (False, True))
+@pytest.mark.parametrize("batch", ((2, 0), (0, 3), (1, 0)))
+def test_no_sequences(batch, with_mask):
+    q, k, v, bias = inputs(*batch, 2, 5, 7, 8)
+    bias.requires_grad_()
+    mask = torch.ones(batch[0], 1, 1, 1, 7, dtype=torch.bool) if with_mask else None
+    lengths = torch.ones(batch, dtype=torch.int32)
+    out, lse, most = at.triangle_attention(q, k, v, bias, mask, return_aux=True, kv_lengths=lengths)
+    assert out.shape == q.shape and lse.shape == most.shape == (*batch, 2, 5, 1)
+    assert (torch.autograd.grad(out.sum(), bias)[0] == 0).all()
+    rows = [x.transpose(2, 3) for x in (q, k, v)]
+    for res_mask in (None, torch.zeros(*batch, 1, 1, 7), torch.rand(*batch, 1, 1, 7)):
+        out = at.evoformer_attention(*rows, [res_mask, bias])
+        assert out.shape == rows[0].shape
+        assert (torch.autograd.grad(out.sum(), bias)[0] == 0).all()
 
 
 @pytest.mark.parametrize("entries", [1, 2, 3, 6])

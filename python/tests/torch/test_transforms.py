@@ -211,6 +211,34 @@ def test_nested_and_empty():
         assert torch.vmap(function)(q[0, :0], k[0, :0], v[0, :0]).shape == (0, B, N, H, D)
 
 
+@pytest.mark.parametrize("batch", (0, 1))
+@pytest.mark.parametrize("name", [name for name in SHARED if "packed" not in name])
+def test_batches_of_no_and_one_sequence(name, batch):
+    def first(x):
+        of_sequences = isinstance(x, list) or (isinstance(x, torch.Tensor) and x.size(0) == B)
+        return x[:batch] if of_sequences else x
+
+    options = {name: first(x) for name, x in SHARED[name].items()}
+    q, k, v = (x[:, :batch] for x in inputs())
+    found = torch.vmap(lambda *x: attention(*x, **options))(q, k, v)
+    close(found, torch.stack([attention(*x, **options) for x in zip(q, k, v, strict=True)]))
+
+
+@pytest.mark.parametrize("option", ("bias", "mask"))
+def test_a_batch_of_no_sequence_with_pairs_of_each_entry(option):
+    q, k, v = (x[:, :0] for x in inputs())
+    pairs = random(V, 1, H, N, M)
+    pairs = pairs if option == "bias" else pairs > 0
+
+    def total(q, pairs, k, v):
+        return attention(q, k, v, **{option: pairs}).sum()
+
+    assert torch.vmap(total)(q, pairs, k, v).shape == (V,)
+    for argument in range(1 + (option == "bias")):
+        found = torch.vmap(grad(total, argument))(q, pairs, k, v)
+        assert found.shape == (q, pairs)[argument].shape and (found == 0).all()
+
+
 def calls_of(monkeypatch, function):
     seen = []
     forward, backward = libattn.attention, libattn.attention_backward
