@@ -56,7 +56,8 @@ def _errors(q, k, v, dout, options):
         words["scale"] = options["scale"]
     mask = options.get("attn_mask")
     if mask is not None:
-        words["mask" if mask.dtype == torch.bool else "bias"] = mask
+        name = "mask" if mask.dtype == torch.bool else "bias"
+        words[name] = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
     rows = (t.transpose(1, 2) for t in (q, k, v, dout))
     lse = torch.zeros(q.shape[:3])
     found = expected(Inputs(*rows, lse, words))
