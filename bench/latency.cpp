@@ -62,8 +62,7 @@ constexpr Named kSmall = {
     "b1-h1-n64-d64-causal-bf16",
     "dtype=bf16 heads_q=1 heads_kv=1 len_q=64 len_kv=64 dim_qk=64 dim_vo=64 causal"};
 constexpr Named kEmpty = {
-    "empty",
-    "dtype=bf16 heads_q=1 heads_kv=1 len_q=64 len_kv=64 dim_qk=64 dim_vo=64 causal", true};
+    "empty", "dtype=bf16 heads_q=1 heads_kv=1 len_q=64 len_kv=64 dim_qk=64 dim_vo=64 causal", true};
 
 // A temporary folder, removed on destruction.
 class Folder {

@@ -55,6 +55,11 @@ constexpr int kMostSpilled = 540;
 // The same of the two-warp tiles that dims above 128 take where shared memory is smallest.
 constexpr int kMostSpilledOfLastResort = 3840;
 
+int most_spilled(const Config& config) {
+  if (config.get("warps") == 2) return kMostSpilledOfLastResort;
+  return config.get("accumulate_tiles") > 1 ? kMostSpilledWithSums : kMostSpilled;
+}
+
 struct Options {
   std::vector<int> architectures{90, 80, 120, 86, 89, 100};
   unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
@@ -247,9 +252,8 @@ Outcome examine(const Compiler& compiler, const ResourceRecord& record, const Jo
   const std::vector<std::string>& notes = outcome.report.notes;
   outcome.problems.insert(outcome.problems.end(), notes.begin(), notes.end());
   for (const KernelSpec& spec : job.specs) {
-    const bool last_resort = spec.config.get("warps") == 2;
-    const std::string problem = flaw_of(outcome.report, spec, *job.facts,
-                                        last_resort ? kMostSpilledOfLastResort : kMostSpilled);
+    const std::string problem =
+        flaw_of(outcome.report, spec, *job.facts, most_spilled(spec.config));
     if (!problem.empty()) outcome.problems.push_back(problem);
   }
   return outcome;

@@ -17,6 +17,10 @@
 
 namespace attn::cuda::test {
 
+// Bytes that a thread spills, stores plus loads, where O and its sums in f32 do not both fit into
+// registers: f8 above dim 128, once for several tiles of keys.
+inline constexpr int kMostSpilledWithSums = 3600;
+
 // The KEY of a Config's kernel on devices of `capability`.
 core::Status record_key(const Nvrtc& nvrtc, const Config& config, int capability, std::string& key);
 

@@ -92,23 +92,19 @@ TEST(CudaSm90F8Plan, TypesAndTiles) {
     bool elements;
     int tile_q, tile_kv, accumulate;
   };
-  const std::string d128 = "len_q=2047 len_kv=2047 dim_qk=128 dim_vo=128 ";
-  const std::string d128_long = "len_q=2048 len_kv=2048 dim_qk=128 dim_vo=128 ";
+  const std::string d128 = "len_q=512 len_kv=512 dim_qk=128 dim_vo=128 ";
+  const std::string d128_long = "len_q=64 len_kv=513 dim_qk=128 dim_vo=128 ";
   const Expected expected[] = {
-      {d128_long, DType::f8e4m3, DType::bf16, false, 192, 64, 0},
-      {d128_long + "causal", DType::f8e4m3, DType::bf16, false, 192, 64, 0},
-      {d128_long + "softcap", DType::f8e4m3, DType::bf16, false, 128, 128, 0},
-      {d128_long + "window_right=5", DType::f8e4m3, DType::bf16, false, 128, 128, 0},
       {d128, DType::f8e4m3, DType::bf16, false, 128, 128, 0},
       {d128 + "dtype_out=f16 dtype_kv=f8e5m2", DType::f8e5m2, DType::f16, false, 128, 128, 0},
       {d128 + "dtype_out=f32", DType::f8e4m3, DType::bf16, true, 128, 128, 0},
       {d128 + "mask=qk", DType::f8e4m3, DType::bf16, false, 128, 64, 0},
-      {"len_q=64 len_kv=16385 dim_qk=128 dim_vo=128", DType::f8e4m3, DType::bf16, false, 128, 128,
-       8},
-      {"len_q=64 len_kv=16384", DType::f8e4m3, DType::bf16, false, 192, 128, 0},
-      {"len_q=64 len_kv=16385", DType::f8e4m3, DType::bf16, false, 128, 128, 8},
-      {"len_q=64 len_kv=20000 dim_qk=256 dim_vo=256", DType::f8e4m3, DType::bf16, false, 128, 64,
-       0},
+      {d128_long, DType::f8e4m3, DType::bf16, false, 128, 128, 1},
+      {d128_long + "bias=hqk", DType::f8e4m3, DType::bf16, false, 128, 64, 1},
+      {"len_q=64 len_kv=512", DType::f8e4m3, DType::bf16, false, 192, 128, 0},
+      {"len_q=64 len_kv=513", DType::f8e4m3, DType::bf16, false, 128, 128, 1},
+      {"len_q=64 len_kv=1024 dim_qk=256 dim_vo=256", DType::f8e4m3, DType::bf16, false, 128, 64, 0},
+      {"len_q=64 len_kv=1025 dim_qk=256 dim_vo=256", DType::f8e4m3, DType::bf16, false, 128, 64, 8},
   };
   for (const Expected& e : expected) {
     SCOPED_TRACE(e.problem);

@@ -31,11 +31,12 @@ constexpr int kFewestHeadRows = 16;       // of a warp
 // 256). With 16384 keys the counter is 4 % faster.
 constexpr std::int64_t kMostPairedKeys = 4096;
 constexpr std::int64_t kMostPairedKeysOtherTypes = 1023;  // f8 and f32
-// f8: tensor cores keep about 14 bits of a sum and truncate it after every 32 keys. With more keys
-// than this, P V is added to f32 sums after every kF8AccumulateTiles tiles
-// (docs/kernels/sm90_forward.md, "f8").
-constexpr std::int64_t kF8LongRow = 16384;
-constexpr int kF8AccumulateTiles = 8;
+// f8: tensor cores truncate a sum after every 32 keys, so that a sum of many terms of one sign
+// comes out too small. With more keys than this, P V is added to f32 sums after some tiles of keys:
+// after each one up to dim 128, where that costs no spills (docs/kernels/sm90_forward.md, "f8").
+constexpr std::int64_t kF8LongRow = 512;
+constexpr std::int64_t kF8LongRowDim256 = 1024;
+constexpr int kF8AccumulateTilesDim256 = 8;
 
 // Measurements: docs/kernels/sm90_forward.md, "Configs and resources" and "Tried".
 constexpr Tiles kDim64{.dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2};
@@ -124,15 +125,6 @@ constexpr Tiles kF8Dim128{.dim = 128,
                           .q_stages = 2,
                           .o_columns = 128,
                           .raw_stages = 2};
-// With at least this many keys, three warpgroups are faster than two.
-constexpr std::int64_t kF8ManyKeys = 2048;
-constexpr Tiles kF8Dim128Long{.dim = 128,
-                              .tile_q = 192,
-                              .tile_kv = 64,
-                              .stages = 3,
-                              .q_stages = 1,
-                              .o_columns = 128,
-                              .raw_stages = 2};
 constexpr Tiles kF8Dim128Scores{.dim = 128,
                                 .tile_q = 128,
                                 .tile_kv = 64,
@@ -168,11 +160,7 @@ Tiles f8_tiles_of(const Problem& p) {
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   const bool scores = p.bias.given || p.mask.given;
   if (dim > 128) return kF8Dim256;
-  if (dim > 64) {
-    if (scores) return kF8Dim128Scores;
-    const bool many_keys = p.len_kv >= kF8ManyKeys && accumulate_tiles(p) == 0;
-    return is_plain(p) && many_keys ? kF8Dim128Long : kF8Dim128;
-  }
+  if (dim > 64) return scores ? kF8Dim128Scores : kF8Dim128;
   if (scores) return kF8Dim64Scores;
   const bool wide = has_row_ranges(p) || accumulate_tiles(p) > 0 ||
                     (lengths_of(p) == kPacked && (p.softcap || p.alibi || has_left_bound(p)));
@@ -289,8 +277,10 @@ bool has_mask_bits(const Problem& p) {
 }
 
 int accumulate_tiles(const Problem& p) {
-  const bool long_rows = core::is_f8(p.dtype) && p.len_kv > kF8LongRow;
-  return long_rows && std::max(p.dim_qk, p.dim_vo) <= 128 ? kF8AccumulateTiles : 0;
+  if (!core::is_f8(p.dtype)) return 0;
+  const bool narrow = std::max(p.dim_qk, p.dim_vo) <= 128;
+  if (p.len_kv <= (narrow ? kF8LongRow : kF8LongRowDim256)) return 0;
+  return narrow ? 1 : kF8AccumulateTilesDim256;
 }
 
 bool is_split(const Problem& p) {
