@@ -9,6 +9,7 @@ import re
 import libattn
 import numpy as np
 import pytest
+from exported import Exported
 from libattn import _library
 
 CALLS = int(os.environ.get("ATTN_FUZZ_CALLS", "10000"))
@@ -190,19 +191,6 @@ BAD = {
     ),
     "out_dtype: found 'f2'; accepted 'float32'": lambda q, k, v: (q, k, v, {"out_dtype": "f2"}),
 }
-
-
-class Exported:
-    """An array that offers only DLPack."""
-
-    def __init__(self, x):
-        self.x = x
-
-    def __dlpack__(self, **options):
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.x.__dlpack_device__()
 
 
 class Interface:

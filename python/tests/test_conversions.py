@@ -7,6 +7,7 @@ import libattn
 import numpy as np
 import pytest
 from comparing import assert_close
+from exported import Exported
 from libattn import _reference
 
 B, N, M, H, G, D = 2, 5, 7, 4, 2, 8
@@ -16,19 +17,6 @@ def arrays():
     rng = np.random.default_rng(3)
     shapes = ((B, N, H, D), (B, M, G, D), (B, M, G, D))
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-
-
-class Exported:
-    """An array that offers only DLPack."""
-
-    def __init__(self, x):
-        self.x = x
-
-    def __dlpack__(self, **options):
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.x.__dlpack_device__()
 
 
 FORMS = {

@@ -9,21 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from exported import Exported
 
 REFUSED = object()
-
-
-class Exported:
-    """An array that offers only DLPack."""
-
-    def __init__(self, x):
-        self.x = x
-
-    def __dlpack__(self, **options):
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.x.__dlpack_device__()
 
 
 class Broken:
