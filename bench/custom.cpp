@@ -4,18 +4,17 @@
 #include <string>
 
 #include "bench/cells.hpp"
+#include "core/refusal.hpp"
 #include "core/validate.hpp"
 
 namespace attn::bench {
 namespace {
 
+using core::assignment;
+
 [[noreturn]] void refuse(const std::string& rule, const std::string& found,
                          const std::string& accepted) {
-  throw std::invalid_argument("--problem: " + rule + ": found " + found + "; accepted " + accepted);
-}
-
-std::string assignment(const char* name, std::int64_t value) {
-  return std::string(name) + "=" + std::to_string(value);
+  throw std::invalid_argument(core::refuse("--problem", rule, found, accepted).message);
 }
 
 // Tensors that only a caller has.
